@@ -34,7 +34,7 @@ OWN_NICS = ("import json,os; s=json.load(open(os.environ['CANARY_RUN_STATE']));"
 
 
 class Bed:
-    """Hosts of `ranks_each` ranks each. Rates in Mbit/s, one per NIC."""
+    """Hosts of `ranks_each` ranks each (only perf() runs with more than one). Rates in Mbit/s, one per NIC."""
 
     def __init__(self, hosts, rates, topology="flat", more=(), ranks_each=1):
         self.hosts, self.rates, self.topology, self.more = hosts, rates, topology, list(more)

@@ -62,24 +62,6 @@ bool crowded(const PlanRequest& request) {
   });
 }
 
-// True with several hosts, one of them with several ranks, if ranks of one host meet without a NIC: only then do a
-// hierarchical plan's first and last leg cost the network nothing.
-bool hosts_share_memory(const PlanRequest& request) {
-  if (request.host_of.size() != static_cast<std::size_t>(request.ranks)) return false;
-  bool several_hosts = false, neighbours = false;
-  for (int a = 0; a < request.ranks; ++a) {
-    for (int b = a + 1; b < request.ranks; ++b) {
-      if (request.host_of[a] != request.host_of[b]) {
-        several_hosts = true;
-        continue;
-      }
-      neighbours = true;
-      if ((request.reach->rails(a, b) & (Reachability::kLocalBit | Reachability::kHostBit)) == 0) return false;
-    }
-  }
-  return several_hosts && neighbours;
-}
-
 Order flat_preference(const PlanRequest& request) {
   using enum PlannerId;
   // The choice goes by the ranks alone: a third rank need not know how much passes between two others.
@@ -152,6 +134,22 @@ PlannerId choose(const std::vector<PlannerId>& runnable, const PlanRequest& requ
 }
 
 }  // namespace
+
+bool hosts_share_memory(const PlanRequest& request) {
+  if (request.host_of.size() != static_cast<std::size_t>(request.ranks)) return false;
+  bool several_hosts = false, neighbours = false;
+  for (int a = 0; a < request.ranks; ++a) {
+    for (int b = a + 1; b < request.ranks; ++b) {
+      if (request.host_of[a] != request.host_of[b]) {
+        several_hosts = true;
+        continue;
+      }
+      neighbours = true;
+      if ((request.reach->rails(a, b) & (Reachability::kLocalBit | Reachability::kHostBit)) == 0) return false;
+    }
+  }
+  return several_hosts && neighbours;
+}
 
 Result<std::optional<Choice>> choice_of_rows(const PlanRequest& request, const DecisionTable& forced,
                                              const MeasuredTable& measured, std::uint32_t codec) {

@@ -33,6 +33,10 @@ struct Choice {
 Result<std::optional<Choice>> choice_of_rows(const PlanRequest& request, const DecisionTable& forced,
                                              const MeasuredTable& measured, std::uint32_t codec = 0);
 
+// Whether there are several hosts, one of them with several ranks, and ranks of one host meet without a NIC: only then
+// do a hierarchical plan's first and last leg cost the network nothing.
+bool hosts_share_memory(const PlanRequest& request);
+
 // Whether the planner's plan for an all-reduce completes every element on one rank, which then tells it to all others:
 // so must every plan whose pieces go through a codec, since two ranks that complete a sum each by themselves would not
 // decode the same.

@@ -9,6 +9,7 @@
 
 #include "collectives/ring_order.h"
 #include "collectives/selector.h"
+#include "collectives/wiring.h"
 #include "topology/rails.h"
 
 namespace canarynet {
@@ -32,13 +33,6 @@ int host_of(const PlanRequest& request, int rank) {
   if (request.host_of.empty()) return rank;
   const auto& hosts = request.host_of;
   return static_cast<int>(std::find(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(rank)]) - hosts.begin());
-}
-
-bool share_hosts(const PlanRequest& request) {
-  for (int rank = 1; rank < request.ranks; ++rank) {
-    if (host_of(request, rank) != rank) return true;
-  }
-  return false;
 }
 
 // Whether one rail leads from the first rank to the first one of another host.
@@ -205,7 +199,9 @@ TableCosting::TableCosting(const PlanRequest& group, std::uint32_t piece_bytes, 
       classes_(std::move(classes)),
       present_(std::move(present)),
       may_try_(may_try),
-      ring_order_(std::move(ring_order)) {
+      ring_order_(std::move(ring_order)),
+      // Where rails differ by peer, such a plan walks the wiring each time that it is made, which takes far too long.
+      takes_hierarchical_(hosts_share_memory(group) && !rails_differ_by_peer(group)) {
   if (!rates_.of_few_hosts) return;
   links_at_best_ = links_;
   links_at_best_.set_guessed_beta(1 / kFastRate);
@@ -229,6 +225,7 @@ void TableCosting::begin_class() {
   planned_.clear();
   costed_.clear();
   rate_inferred_ = false;
+  if (c.static_choice == kHierarchical && !takes_hierarchical_) return;
   // About as many tasks as a ring or a mesh in pieces of this size: 4 n^2 of a rank's share each.
   const auto n = static_cast<std::uint64_t>(group_.ranks);
   const std::uint64_t shares = std::max<std::uint64_t>(1, kWalkTasks / (4 * n * n)) * n;
@@ -238,8 +235,8 @@ void TableCosting::begin_class() {
   // A codec has its own size of pieces.
   const std::uint32_t smaller = encoded ? 0 : piece_bytes_ / 4 / 128 * 128;
   for (const Planner& p : planners()) {
-    // Only a caller that asks for the first should get it; the second is for ranks that share memory.
-    if (p.id == kParameterServer || (p.id == kHierarchical && !share_hosts(group_))) continue;
+    // A parameter server is for callers that ask for it.
+    if (p.id == kParameterServer || (p.id == kHierarchical && !takes_hierarchical_)) continue;
     // Where all ranks meet they relay nothing, and one rail has one ring.
     if (p.id == kMeshRelay && planner(kMesh).check(request).ok()) continue;
     if (p.id == kRingPerRail && have_one_rail(group_)) continue;
@@ -303,20 +300,21 @@ void TableCosting::infer_rate() {
   const auto in_force = [&](const Costed& k) { return is_in_force(c, k) && took(c, k) > 0; };
   const auto known = std::find_if(planned_.begin(), planned_.end(), in_force);
   if (known == planned_.end()) return;
-  if (tasks_of(known->planner, request_of(c, known->in_order), walk_piece_bytes_) > kWalkTasks / 2) return;
+  Costed in_pieces = *known;
+  if (!fits(&in_pieces, kWalkTasks / 2)) return;
   const double time = took(c, *known);
   // Rates are first known of links that are busy for long, and the others are no slower than those.
   const double slow_beta = rates_.any ? links_.usual().beta : 1 / kSlowRate;
   if (rates_.any && (c.bytes <= kSmallBytes || slow_beta <= 1 / kFastRate)) return;
   LinkCosts guess = links_;
   guess.set_guessed_beta(slow_beta);
-  const double slow = walk(guess, *known);
+  const double slow = walk(guess, in_pieces);
   if (rates_.any) {
     if (slow < kMayBeAlike * time && guessed_beta_ <= 0) guessed_beta_ = slow_beta;
     if (slow < kSameCost * time) return;
   }
   guess.set_guessed_beta(1 / kFastRate);
-  const double fast = walk(guess, *known);
+  const double fast = walk(guess, in_pieces);
   const double per_byte = (slow - fast) / (slow_beta - 1 / kFastRate);
   const double beta = per_byte > 0 ? 1 / kFastRate + (time - fast) / per_byte : 1 / kFastRate;
   const double inferred = std::clamp(beta, 1 / kFastRate, rates_.any ? slow_beta : 1 / kLeastRate);
@@ -328,15 +326,15 @@ void TableCosting::infer_rate() {
   }
 }
 
-// Whether a walk of it is short enough, in larger pieces if need be: a root of a tree sends the whole several times,
-// and fine pieces are many.
-bool TableCosting::fits(Costed* k) const {
+// Whether the candidate's walk has at most so many tasks, in larger pieces if need be: the root of a tree sends
+// everything several times, and fine pieces are many.
+bool TableCosting::fits(Costed* k, std::uint64_t tasks) const {
   const PlanRequest request = request_of(classes_[class_], k->in_order);
-  const std::uint64_t largest = kLongerAtMost * piece_bytes_of(*k);
-  while (tasks_of(k->planner, request, piece_bytes_of(*k)) > kWalkTasks) {
-    k->walked_in = 2 * piece_bytes_of(*k);
-    if (k->walked_in > largest) return false;
-  }
+  const std::uint64_t usual = piece_bytes_of(*k);
+  const auto fits_in = [&](std::uint64_t piece) { return tasks_of(k->planner, request, piece) <= tasks; };
+  if (fits_in(usual)) return true;
+  if (!fits_in(kLargerAtMost * usual)) return false;
+  for (k->walked_in = 2 * usual; !fits_in(k->walked_in);) k->walked_in *= 2;
   return true;
 }
 
@@ -357,7 +355,7 @@ bool TableCosting::step() {
     while (!planned_.empty()) {
       Costed candidate = planned_.back();
       planned_.pop_back();
-      if (!fits(&candidate)) continue;
+      if (!fits(&candidate, kWalkTasks)) continue;
       candidate.seconds = walk(links_, candidate);
       costed_.push_back(candidate);
       return true;

@@ -12,7 +12,8 @@
 // alone show rates, what would be close to the best if the others were fast is tried, too. Operations with a codec are
 // classes of their own: their bytes are fewer, and what their ranks encode and decode by a plan comes on top. Cost: a
 // walk of more than kWalkTasks is left out, so that a step takes 1 to 2 ms at most; longer operations are walked in
-// larger pieces, and plans that send more than others in larger ones still. Pure; one thread; allocates.
+// larger pieces, and plans that send more than others in still larger ones (kLargerAtMost). Pure; one thread;
+// allocates.
 #pragma once
 
 #include <array>
@@ -89,7 +90,7 @@ struct CostedClass {
 class TableCosting {
  public:
   static constexpr std::uint64_t kWalkTasks = 4096;
-  static constexpr std::uint64_t kLongerAtMost = 8;  // a walk's pieces, so that it is short enough
+  static constexpr std::uint64_t kLargerAtMost = 8;  // a walk's pieces are at most so many times as large as usual
   // What costs so much more than the best, by the model, is tried; and what took so much more before this round. Of
   // what is doubted also what costs less than the best.
   static constexpr double kClose = 1.3, kCloseBefore = 1.15;
@@ -138,7 +139,7 @@ class TableCosting {
     double seconds = 0;         // by the walk
     double at_best = 0;         // by one where links whose rate is a guess carry bytes in no time
     bool walked_at_best = false;
-    std::uint64_t walked_in = 0;  // pieces larger than those of all walks; 0: it is not
+    std::uint64_t walked_in = 0;  // bytes of its walk's pieces, where usual ones would be too many; 0: the usual ones
     double expected = 0;          // by what operations took, too
     bool tried = false;           // that says how long it takes
     bool outdated = false;        // it was tried when it cost something else
@@ -167,7 +168,7 @@ class TableCosting {
   double least_at_best() const;
   double walk(const LinkCosts& links, const Costed& candidate) const;
   std::uint64_t piece_bytes_of(const Costed& candidate) const;
-  bool fits(Costed* candidate) const;
+  bool fits(Costed* candidate, std::uint64_t tasks) const;
   const MeasuredRow* present_row(const CostedClass& which) const;
   void infer_rate();
   void begin_class();
@@ -183,6 +184,7 @@ class TableCosting {
   MeasuredTable present_;
   bool may_try_;
   std::vector<std::uint16_t> ring_order_;
+  bool takes_hierarchical_;
   std::vector<MeasuredRow> rows_;
   std::vector<Cost> costs_;
   bool trying_ = false, would_try_ = false;

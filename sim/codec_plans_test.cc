@@ -33,11 +33,11 @@ std::string why(Cluster& c) {
   return c.engine(c.hosts() - 1).explain(c.world(c.ranks() - 1)->id, Collective::kAllReduce, kCount * sizeof(float));
 }
 
-// Whether the values go by what is to be tried.
+// Whether the plan that carries the values is on trial.
 bool on_trial(Cluster& c) { return why(c).find(", tried by table ") != std::string::npos; }
 
-// One after the other for so long, or until `enough`, at least one. All ranks get the same by the same plans, and what
-// is not in the results is left out at some rank. Returns the seconds of the last `timed` ones, each.
+// Runs one after the other for so long or until `enough`, but at least one. All ranks get the same by the same plans,
+// and what is not in the results is left out at some rank. Returns the seconds of the last `timed` ones, each.
 double exchange(
     Cluster& c, Nanos span, const std::string& codec, std::size_t timed = 10,
     const std::function<bool()>& enough = [] { return false; }) {
