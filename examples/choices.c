@@ -1,5 +1,5 @@
-/* choices.c -- watches a job choose its algorithm. All ranks run each all-reduce by the same one, whichever is on trial,
- * and get the same bits; at the end rank 0 prints what ran and why. C99.
+/* choices.c -- watches a job choose its algorithm. All ranks run each all-reduce by the same one, whichever is on
+ * trial, and get the same bits; at the end rank 0 prints what ran and why. C99.
  *
  *   canary-run -n 4 --hosts 4 --nics 2 --rate 200mbit,50mbit -- choices [SECONDS [BYTES [ALGORITHMS]]]
  *
@@ -109,8 +109,8 @@ int main(int argc, char** argv) {
       double right = 0;
       for (int r = 0; r < size; r++) right += value(r, round, i);
       if (fabs(sum[i] - right) <= 1e-5 * size) continue;
-      fprintf(stderr, "all-reduce %llu by %s: element %zu is %g, not %g\n", (unsigned long long)round, mine.algorithm, i,
-              (double)sum[i], right);
+      fprintf(stderr, "all-reduce %llu by %s: element %zu is %g, not %g\n", (unsigned long long)round,
+              mine.algorithm, i, (double)sum[i], right);
       bad = 1;
     }
   }
@@ -119,7 +119,8 @@ int main(int argc, char** argv) {
     if (canary_explain(world, "all_reduce", count * sizeof(float), why, sizeof why) != CANARY_OK)
       bad = failed("canary_explain");
     else
-      printf("%llu all-reduces by %d algorithms, the first by %s\n%s\n", (unsigned long long)round, known, kinds[0], why);
+      printf("%llu all-reduces by %d algorithms, the first by %s\n%s\n", (unsigned long long)round, known, kinds[0],
+             why);
     if (known < wanted) {
       fprintf(stderr, "%d algorithms ran, not %d\n", known, wanted);
       bad = 1;
