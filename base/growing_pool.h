@@ -7,11 +7,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <type_traits>
 #include <vector>
 
 #include "base/check.h"
+#include "base/reserved.h"
 
 namespace canarynet {
 
@@ -22,12 +22,12 @@ class GrowingPool {
  public:
   static constexpr std::uint32_t kNone = 0xffffffff;
 
-  explicit GrowingPool(std::uint32_t limit) : limit_(limit), places_(std::allocator<T>().allocate(limit)) {
+  explicit GrowingPool(std::uint32_t limit) : limit_(limit), places_(ReservedAllocator<T>().allocate(limit)) {
     free_.reserve(limit);
   }
   GrowingPool(const GrowingPool&) = delete;
   GrowingPool& operator=(const GrowingPool&) = delete;
-  ~GrowingPool() { std::allocator<T>().deallocate(places_, limit_); }
+  ~GrowingPool() { ReservedAllocator<T>().deallocate(places_, limit_); }
 
   T& operator[](std::uint32_t i) { return places_[i]; }
   const T& operator[](std::uint32_t i) const { return places_[i]; }

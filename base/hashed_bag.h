@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/reserved.h"
+
 namespace canarynet {
 
 // Finalizer of SplitMix64 (Steele, Lea, Flood 2014): it spreads consecutive numbers over all bits.
@@ -99,8 +101,8 @@ class HashedBag {
     --size_;
   }
 
-  std::vector<Place> places_;           // places that were ever used
-  std::vector<std::uint32_t> buckets_;  // each names its latest place
+  std::vector<Place, ReservedAllocator<Place>> places_;  // places that were ever used
+  std::vector<std::uint32_t> buckets_;                   // each names its latest place
   std::uint32_t unused_ = kNone;
   std::size_t size_ = 0;
 };

@@ -17,7 +17,7 @@ std::size_t buckets_for(std::uint64_t blocks) { return std::bit_ceil(std::max<st
 EagerStore::EagerStore(std::uint64_t bytes, Keeps keeps)
     : keeps_(keeps),
       bytes_(bytes),
-      memory_(std::make_unique_for_overwrite<std::byte[]>(bytes)),
+      memory_(bytes),
       blocks_(static_cast<std::uint32_t>(bytes / kBlock)),
       mask_(buckets_for(bytes / kBlock) - 1),
       names_(mask_ + 1),

@@ -10,9 +10,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
+#include "base/reserved.h"
 #include "engine/block_pool.h"
 #include "transport/wire.h"
 
@@ -46,7 +46,7 @@ class EagerStore {
 
   EagerStore(std::uint64_t bytes, Keeps keeps);
 
-  std::byte* data(const Entry& e) { return memory_.get() + std::size_t{e.first_block} * kBlock; }
+  std::byte* data(const Entry& e) { return memory_.begin() + std::size_t{e.first_block} * kBlock; }
   bool empty() const { return used_ == 0; }
   bool half_full() const { return 2 * charged_ >= bytes_; }
 
@@ -96,10 +96,10 @@ class EagerStore {
   Keeps keeps_;
   std::uint64_t bytes_;
   std::uint64_t charged_ = 0;  // of them
-  std::unique_ptr<std::byte[]> memory_;
+  Reserved memory_;
   BlockPool blocks_;
-  std::vector<Entry> entries_;  // those that were ever used; room for one per block
-  std::uint32_t unused_ = 0;    // index plus one of an entry that was used, and through same_name.next of all such
+  std::vector<Entry, ReservedAllocator<Entry>> entries_;  // those that were ever used; room for one per block
+  std::uint32_t unused_ = 0;  // index plus one of an entry that was used, and through same_name.next of all such
   std::uint32_t used_ = 0;
   std::uint64_t mask_;  // number of buckets less one
   Buckets names_;

@@ -79,14 +79,14 @@ double bytes_per_engine(const ScaleOptions& options) {
   return bytes;
 }
 
-TEST(Scale, APeerThatIsNotUsedTakesAKilobyteAndAnIdleOneSixtyFour) {
+TEST(Scale, APeerThatIsNotUsedTakesAKilobyteAndAnIdleOneThirtyTwo) {
   if (!kMemoryIsOurs) GTEST_SKIP() << "a sanitizer keeps books of its own";
   ScaleOptions o;
   o.count = 8;
   o.engines = 64;
   const double sparse = bytes_per_engine(o);
   o.connect_at_join = o.engines;
-  EXPECT_LT((bytes_per_engine(o) - sparse) / (o.engines - 3), 64'000);
+  EXPECT_LT((bytes_per_engine(o) - sparse) / (o.engines - 3), 32'000);
   o.connect_at_join = 0;
   o.engines = 256;
   EXPECT_LT((bytes_per_engine(o) - sparse) / (256 - 64), 1024);

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "base/check.h"
+#include "base/reserved.h"
 
 namespace canarynet {
 
@@ -23,7 +24,7 @@ class SequenceWindow {
   SequenceWindow& operator=(SequenceWindow&&) noexcept = default;
 
   // For rows of up to `most`, a power of two. Once; nothing allocates afterwards.
-  void reserve(std::size_t most) { places_ = Places(std::allocator<T>().allocate(most), Free{most}); }
+  void reserve(std::size_t most) { places_ = Places(ReservedAllocator<T>().allocate(most), Free{most}); }
   bool reserved() const { return places_ != nullptr; }
   std::size_t ring() const { return ring_; }
 
@@ -38,7 +39,7 @@ class SequenceWindow {
  private:
   struct Free {
     std::size_t most = 0;
-    void operator()(T* places) const { std::allocator<T>().deallocate(places, most); }
+    void operator()(T* places) const { ReservedAllocator<T>().deallocate(places, most); }
   };
   using Places = std::unique_ptr<T[], Free>;
 
