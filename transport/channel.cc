@@ -161,8 +161,8 @@ bool Channel::place(std::uint32_t index, Path& path, bool last_for_now) {
   // Nobody waits for the ack of small pieces, which were copied: it comes with the next frame this way.
   const bool awaited = r.piece.cookie != kNoCookie;
   const bool small = h.payload_bytes <= kCopiedPieceBytes;
-  const bool due = path.ack_wanted || awaited || now_ - path.ack_asked >= limits::kAskInterval;
-  const bool ask = (last_for_now && due) || (awaited && small);
+  const bool ack_due = path.ack_wanted || awaited || now_ - path.ack_asked >= limits::kAskInterval;
+  const bool ask = (last_for_now && ack_due) || (awaited && small);
   path.ack_wanted = !ask && (path.ack_wanted || awaited);
   if (ask) path.ack_asked = now_;
   h.flags = static_cast<std::uint8_t>((h.flags & wire::kSigned) | wire::kSequenced | (ask ? wire::kAckNow : 0) |
@@ -177,7 +177,7 @@ bool Channel::place(std::uint32_t index, Path& path, bool last_for_now) {
     ++path.resends[static_cast<std::size_t>(r.resent) - 1];
     r.resent = Resend::kNone;
   }
-  if (paths_.size() > 1) earlier(late_after(e, path));
+  if (paths_.size() > 1) earlier(late_after(due(e, path), path));
   return true;
 }
 

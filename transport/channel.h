@@ -304,7 +304,7 @@ class Channel final : public LaneSink {
   void hedge(Nanos now);
   bool hedge_over(Path& idle, Path& busy, Nanos now);
   Nanos due(const Path::InFlight& frame, const Path& path) const;
-  Nanos late_after(const Path::InFlight& frame, const Path& path) const;
+  static Nanos late_after(Nanos due_at, const Path& path);
   bool anything_late(Nanos now);
   bool check_stall(Path& path, Nanos now);
   bool gets_on(Path& path, Nanos now);

@@ -298,8 +298,8 @@ Nanos Channel::due(const Path::InFlight& frame, const Path& path) const {
   const BytesPerSec rate = path.estimator.rate().count != 0 ? path.estimator.rate() : limits::kAssumedRate;
   return left.sent + rate.time_for(left.unacked) + path.estimator.latency();
 }
-Nanos Channel::late_after(const Path::InFlight& frame, const Path& path) const {
-  return due(frame, path) + path.estimator.rttvar() * 4 + limits::kHedgeMargin;
+Nanos Channel::late_after(Nanos due_at, const Path& path) {
+  return due_at + path.estimator.rttvar() * 4 + limits::kHedgeMargin;
 }
 
 bool Channel::anything_late(Nanos now) {
@@ -308,7 +308,7 @@ bool Channel::anything_late(Nanos now) {
     if (path.unacked_bytes == 0 || !path.lane) continue;
     // The youngest is the last to be late; whether an older one is matters little earlier.
     const Path::InFlight& e = path.in_flight[path.next_sequence - 1];
-    const Nanos overdue = late_after(e, path);
+    const Nanos overdue = late_after(due(e, path), path);
     late |= now >= overdue;
     if (now < overdue) earlier(overdue);
   }
@@ -322,17 +322,22 @@ bool Channel::hedge_over(Path& idle, Path& busy, Nanos now) {
   BytesPerSec rate = believed_rate(idle);
   if (rate.count == 0 && !any_rate_) rate = rails_->any() ? limits::kSlowestRate : limits::kAssumedRate;
   if (rate.count == 0) return false;
+  // How long until a piece were there and its acknowledgement here. Most don't pay however small they are.
+  const auto there = [&](std::uint64_t bytes) { return arrival_at(rate, idle, bytes) + idle.estimator.latency() / 2; };
+  const Nanos soonest = there(0);
   const std::uint32_t looks = std::min(busy.next_sequence - busy.first_unacked, limits::kHedgeLooks);
   for (std::uint32_t i = 1; i <= looks; ++i) {
     Path::InFlight& e = busy.entry(busy.next_sequence - i);
     if (e.record == kNone || e.bytes == 0) continue;
     Record& r = records_[e.record];
     if (r.hedged || r.state != Record::State::kInFlight || r.placements > 1) continue;
-    if (r.piece.encoded && now < late_after(e, busy) + limits::kEncodedMargin) continue;
+    const Nanos due_at = due(e, busy);
+    const Nanos late = late_after(due_at, busy);
+    if (r.piece.encoded && now < late + limits::kEncodedMargin) continue;
     // Overdue, it may well take as long again.
-    const Nanos left = now >= late_after(e, busy) ? now - e.departure.sent : due(e, busy) - now;
-    const Nanos there = arrival_at(rate, idle, e.bytes) + idle.estimator.latency() / 2;
-    if (left <= there * 2 + limits::kHedgeMargin) continue;
+    const Nanos left = now >= late ? now - e.departure.sent : due_at - now;
+    const auto pays = [left](Nanos at) { return left > at * 2 + limits::kHedgeMargin; };
+    if (!pays(soonest) || !pays(there(e.bytes))) continue;
     if (!has_room(idle, e.bytes, r.piece_class)) return false;
     r.hedged = true;
     r.resent = Resend::kHedged;
