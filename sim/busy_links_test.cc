@@ -10,15 +10,15 @@
 namespace canarynet {
 namespace {
 
-// 4 MiB among eight hosts of which one has a fifth of the others' rate. An operation takes a third of a second, and in
-// that time the level of some link of the 112 changes, be it for a moment.
-TEST(BusyLinks, LevelsThatChangeAllTheTimeKeepNobodyFromJudging) {
+// When a group has judged the algorithm that it began with. 4 MiB among eight hosts of which one has a fifth of the
+// others' rate; `before_each` runs before each operation.
+Nanos judged_at(int mbit, Nanos limit, const std::function<void(Cluster&)>& before_each) {
   Cluster c(measuring(flat_cluster(8, 2)));
   for (int host = 0; host < 8; ++host) {
     for (int rail = 0; rail < 2; ++rail)
-      c.fabric().nic(host, rail) = NicOptions::link(50_us, BytesPerSec::from_mbit(host == 7 ? 100 : 500));
+      c.fabric().nic(host, rail) = NicOptions::link(50_us, BytesPerSec::from_mbit(host == 7 ? mbit / 5 : mbit));
   }
-  ASSERT_TRUE(c.join());
+  EXPECT_TRUE(c.join());
   std::uint64_t salt = 0;
   std::string why;
   const auto is_judged = [&] {
@@ -27,7 +27,8 @@ TEST(BusyLinks, LevelsThatChangeAllTheTimeKeepNobodyFromJudging) {
     why = c.engine(0).explain(m.id, Collective::kAllReduce, 4 << 20);
     return why.find("too few operations") == std::string::npos;
   };
-  while (c.now() < 6_s && !is_judged()) {
+  while (c.now() < limit && !is_judged()) {
+    before_each(c);
     AllRanks op(c, sum(8, 1 << 20, ++salt));
     op.submit_all();
     op.expect_exact(60_s);
@@ -36,6 +37,24 @@ TEST(BusyLinks, LevelsThatChangeAllTheTimeKeepNobodyFromJudging) {
   std::printf("after %llu operations, %.1f s: %s\n", static_cast<unsigned long long>(salt), c.now().seconds(),
               why.c_str());
   EXPECT_TRUE(is_judged());
+  return c.now();
+}
+
+// An operation takes a third of a second, and in that time the level of some link of the 112 changes, be it for a
+// moment.
+TEST(BusyLinks, LevelsThatChangeAllTheTimeKeepNobodyFromJudging) {
+  judged_at(500, 6_s, [](Cluster&) {});
+}
+
+// An operation takes more than a second, and a link's level changes, for as long as it must stand to count.
+TEST(BusyLinks, LevelsThatChangeForSecondsKeepNobodyFromJudging) {
+  for (const Nanos period : {1500_ms, 2500_ms}) {
+    const Nanos at = judged_at(125, 30_s, [&](Cluster& c) {
+      const bool halved = c.now().count / period.count % 2 != 0;
+      c.fabric().nic(3, 0) = NicOptions::link(50_us, BytesPerSec::from_mbit(halved ? 62 : 125));
+    });
+    EXPECT_LT(at, 16_s) << period.seconds();  // 20 s if each change outdated the operations before it
+  }
 }
 
 // Times from before the links changed are none of what runs now.
