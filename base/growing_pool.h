@@ -1,4 +1,4 @@
-// base/growing_pool.h -- numbered places for T, up to a fixed limit; places that were never taken cost no memory.
+// base/growing_pool.h -- numbered places for T, up to a fixed limit; places that were never taken have no pages.
 //
 // The address space is allocated with the pool; a place is written, and its pages become the process's, when it is
 // first taken. A place that was given back is the next one taken, so a pool has the memory of its high-water mark and
@@ -7,7 +7,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 #include <vector>
 
 #include "base/check.h"
@@ -17,17 +16,12 @@ namespace canarynet {
 
 template <typename T>
 class GrowingPool {
-  static_assert(std::is_trivially_destructible_v<T>, "places end with the pool's memory");
-
  public:
   static constexpr std::uint32_t kNone = 0xffffffff;
 
-  explicit GrowingPool(std::uint32_t limit) : limit_(limit), places_(ReservedAllocator<T>().allocate(limit)) {
-    free_.reserve(limit);
-  }
+  explicit GrowingPool(std::uint32_t limit) : limit_(limit), places_(limit) { free_.reserve(limit); }
   GrowingPool(const GrowingPool&) = delete;
   GrowingPool& operator=(const GrowingPool&) = delete;
-  ~GrowingPool() { ReservedAllocator<T>().deallocate(places_, limit_); }
 
   T& operator[](std::uint32_t i) { return places_[i]; }
   const T& operator[](std::uint32_t i) const { return places_[i]; }
@@ -39,7 +33,7 @@ class GrowingPool {
   std::uint32_t take() {
     if (free_.empty()) {
       if (made_ == limit_) return kNone;
-      ::new (static_cast<void*>(places_ + made_)) T;
+      ::new (static_cast<void*>(&places_[made_])) T;
       return made_++;
     }
     const std::uint32_t i = free_.back();
@@ -54,7 +48,7 @@ class GrowingPool {
  private:
   std::uint32_t limit_;
   std::uint32_t made_ = 0;
-  T* places_;
+  ReservedRow<T> places_;
   std::vector<std::uint32_t> free_;  // has room for all places, so giving one back allocates nothing
 };
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <limits>
 #include <new>
@@ -14,7 +15,7 @@
 namespace canarynet {
 namespace {
 
-// Pages of the row that are the process's.
+// Counts the pages of the row that are resident.
 std::ptrdiff_t resident(const void* row, std::size_t bytes) {
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(row) / page * page;
@@ -49,6 +50,23 @@ TEST(ReservedAllocator, TakesPagesWhereAVectorIsFilled) {
   EXPECT_EQ(resident(row.data(), row.capacity() * sizeof row[0]), 1);
 }
 
+TEST(ReservedAllocator, GivesBackTheAddressSpace) {
+  if (!reserved::kMapped) GTEST_SKIP() << "a sanitizer watches the ends of what comes from the heap";
+  constexpr std::size_t kBytes = reserved::kLeast + 100;
+  std::byte* const row = ReservedAllocator<std::byte>().allocate(kBytes);
+  row[kBytes - 1] = std::byte{1};
+  EXPECT_EQ(resident(row, kBytes), 1);
+  ReservedAllocator<std::byte>().deallocate(row, kBytes);
+  unsigned char there[16] = {};
+  EXPECT_EQ(::mincore(row, kBytes, there), -1);
+  EXPECT_EQ(errno, ENOMEM);
+}
+
+TEST(ReservedAllocator, SaysWhenMoreIsAskedForThanCanBeCounted) {
+  constexpr std::size_t kMost = std::numeric_limits<std::size_t>::max();
+  EXPECT_THROW((void)ReservedAllocator<std::uint64_t>().allocate(kMost / 4), std::bad_alloc);
+}
+
 TEST(ReservedAllocator, KeepsWhatAVectorHoldsWhileItGrowsOutOfTheHeap) {
   std::vector<std::uint64_t, ReservedAllocator<std::uint64_t>> row;
   for (std::uint64_t i = 0; i < 10'000; ++i) row.push_back(i * i);
@@ -56,7 +74,7 @@ TEST(ReservedAllocator, KeepsWhatAVectorHoldsWhileItGrowsOutOfTheHeap) {
   for (std::uint64_t i = 0; i < 10'000; ++i) ASSERT_EQ(moved[i], i * i);
 }
 
-// A line of the cache for each, in rows of either kind.
+// Elements that are a cache line long, in rows from the heap and in mapped ones.
 TEST(ReservedAllocator, AlignsAsItsElementsAsk) {
   struct alignas(64) Line {
     std::byte bytes[64];

@@ -3,8 +3,8 @@
 // A run's length stands at both of its ends, so neighbours that become free are joined (Knuth, The Art of Computer
 // Programming 1, 2.5: boundary tags); free runs hang in lists by the power of two of their length, as in TLSF
 // (Masmano et al. 2004). Among the free runs of one power only the first few are tried, so a run that would just fit
-// may be missed: a take may fail although there is room. Fixed memory, of which what was never used costs nothing; one
-// owner thread; no allocation after construction.
+// may be missed: a take may fail although there is room. Fixed memory: a tag per block, of which an unused pool has
+// touched the first and the last. One owner thread; no allocation after construction.
 #pragma once
 
 #include <array>

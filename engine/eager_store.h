@@ -4,8 +4,8 @@
 // The sender counts the same charge against the same budget (CANARY_EAGER_BYTES), so a well-behaved peer never finds it
 // full but for fragmentation; then the piece is not acked and comes again. A piece is found by what identifies it, and
 // all pieces of one conversation (an operation and the two ranks; for messages the pair) in the order in which they
-// came, whatever else is kept. Fixed memory, of which what was never used costs nothing; one owner thread; no
-// allocation after construction.
+// came, whatever else is kept. Fixed memory, whose pages come when they are used, but for the heads of its lists and
+// what its BlockPool touches; one owner thread; no allocation after construction.
 #pragma once
 
 #include <cstddef>
@@ -96,7 +96,7 @@ class EagerStore {
   Keeps keeps_;
   std::uint64_t bytes_;
   std::uint64_t charged_ = 0;  // of them
-  Reserved memory_;
+  ReservedRow<std::byte> memory_;
   BlockPool blocks_;
   std::vector<Entry, ReservedAllocator<Entry>> entries_;  // those that were ever used; room for one per block
   std::uint32_t unused_ = 0;  // index plus one of an entry that was used, and through same_name.next of all such

@@ -14,9 +14,9 @@ namespace {
 
 constexpr std::size_t kCommands = 4096;
 constexpr std::uint16_t kLanesMax = 16;  // of a pair of rails, as CANARY_LANES_PER_RAIL
-// Per link: pairs of rails times lanes. A link that was accepted costs 0.2 MB of records, up to 0.5 MB of copies as
-// they are used, and 0.6 KB per path, 48 KB more once that has had a lane: at most 13 MB, where the peer keeps 256
-// sockets open for it.
+// Per link: pairs of rails times lanes. A link that was accepted reserves 0.5 MB for records, as much for copies, and
+// 112 KB per path that has had a lane: at most 30 MB of address space, where the peer keeps 256 sockets open for it.
+// Pages come as they are used.
 constexpr std::size_t kPathsMax = std::size_t{kRailsMax} * kLanesMax;
 constexpr std::size_t kPastMax = 1024;
 constexpr Nanos kLinger = 5_s;  // a link without connections is kept so long: the next one finds it warm

@@ -233,13 +233,16 @@ TEST(Trace, ANicThatCollapsesKeepsItsLane) {
   }
 }
 
-// How long until a NIC that carried a hundredth for `collapsed` is used again on all hosts; after nine seconds it is
-// given up.
+// Returns how long it takes until all hosts use a NIC again that had a hundredth of its rate for `collapsed`; gives up
+// after nine seconds.
 Nanos found_after(std::uint64_t bytes, Nanos collapsed) {
   constexpr int kHosts = 4;
   Job job(kHosts, 3, bytes, kPieceBytes);
   job.set_rates(kMbit);
-  EXPECT_TRUE(job.cluster().join());
+  if (!job.cluster().join()) {
+    ADD_FAILURE() << "the join failed";
+    return 9_s;
+  }
   job.run_until(job.cluster().now() + 1500_ms, true);
   job.set_rates(std::array{kMbit[0] / 100, kMbit[1], kMbit[2]});
   job.run_until(job.cluster().now() + collapsed, true);
@@ -262,11 +265,12 @@ Nanos found_after(std::uint64_t bytes, Nanos collapsed) {
   return found;
 }
 
-// What the NIC carried before it collapsed is remembered, also when the collapse ends its lane.
+// After 45 s at a hundredth of its rate a NIC is in full use again, by operations long enough to use it meanwhile.
 TEST(Trace, ANicThatWasSlowForLongIsFoundAgainSoon) { EXPECT_LT(found_after(8 << 20, quick() ? 2_s : 45_s), 2500_ms); }
 
 // Operations too short to use the NIC meanwhile find it by trials alone. Each trial that shows nothing new doubles the
-// pause until the next one, up to eight seconds of a NIC that never carried more.
+// pause until the next one, up to eight seconds for a NIC that never carried more: what it carried before it collapsed
+// must be remembered, also when the collapse ends its lane.
 TEST(Trace, ANicThatWasTooSlowForShortOperationsIsFoundAgainSoon) {
   const std::array<std::uint64_t, 4> sizes = {256 << 10, 512 << 10, 1 << 20, 2 << 20};
   Nanos all;

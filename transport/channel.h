@@ -4,8 +4,8 @@
 // what a dead or silent lane held over the others, and retries dead lanes in the background. Knows nothing of
 // gradients: step and codec numbers pass through unread.
 // Memory: a piece's payload is borrowed from next_piece() until on_done() or cancel_flow(); up to kCopiedPieceBytes are
-// copied and done at once (unless OutPiece::borrow). Pools are fixed at construction; what of them was never used costs
-// no memory.
+// copied and done at once (unless OutPiece::borrow). Pools are fixed at construction; what of them was never used has
+// no pages.
 // Thread: the engine's owner; no call blocks or, after construction, allocates (dialling a lane does, and the first
 // lane of a path that only the peer knew).
 // Failures: a dead lane is the channel's own business; whether the *peer* is dead is the engine's (last_heard(),

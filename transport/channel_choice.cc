@@ -322,7 +322,8 @@ bool Channel::hedge_over(Path& idle, Path& busy, Nanos now) {
   BytesPerSec rate = believed_rate(idle);
   if (rate.count == 0 && !any_rate_) rate = rails_->any() ? limits::kSlowestRate : limits::kAssumedRate;
   if (rate.count == 0) return false;
-  // How long until a piece were there and its acknowledgement here. Most don't pay however small they are.
+  // How long until a piece would be there and its acknowledgement here. Most frames are not worth a second copy even if
+  // they were empty, so that is asked first.
   const auto there = [&](std::uint64_t bytes) { return arrival_at(rate, idle, bytes) + idle.estimator.latency() / 2; };
   const Nanos soonest = there(0);
   const std::uint32_t looks = std::min(busy.next_sequence - busy.first_unacked, limits::kHedgeLooks);

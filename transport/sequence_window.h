@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <type_traits>
 
 #include "base/check.h"
@@ -24,12 +23,12 @@ class SequenceWindow {
   SequenceWindow& operator=(SequenceWindow&&) noexcept = default;
 
   // For rows of up to `most`, a power of two. Once; nothing allocates afterwards.
-  void reserve(std::size_t most) { places_ = Places(ReservedAllocator<T>().allocate(most), Free{most}); }
-  bool reserved() const { return places_ != nullptr; }
+  void reserve(std::size_t most) { places_ = ReservedRow<T>(most); }
+  bool reserved() const { return places_.size() != 0; }
   std::size_t ring() const { return ring_; }
 
-  T& operator[](std::uint32_t sequence) { return places_.get()[sequence & (ring_ - 1)]; }
-  const T& operator[](std::uint32_t sequence) const { return places_.get()[sequence & (ring_ - 1)]; }
+  T& operator[](std::uint32_t sequence) { return places_[sequence & (ring_ - 1)]; }
+  const T& operator[](std::uint32_t sequence) const { return places_[sequence & (ring_ - 1)]; }
   // A place for `next`, where those from `first` up to it are in use.
   T& append(std::uint32_t first, std::uint32_t next) {
     if (next - first >= ring_) grow(first, next);
@@ -37,22 +36,16 @@ class SequenceWindow {
   }
 
  private:
-  struct Free {
-    std::size_t most = 0;
-    void operator()(T* places) const { ReservedAllocator<T>().deallocate(places, most); }
-  };
-  using Places = std::unique_ptr<T[], Free>;
-
   void grow(std::uint32_t first, std::uint32_t next) {
     const std::size_t old = ring_;
     ring_ = old == 0 ? 16 : 2 * old;
-    CANARY_CHECK(ring_ <= places_.get_deleter().most, "more in flight than the window holds");
-    for (std::size_t i = old; i < ring_; ++i) ::new (static_cast<void*>(places_.get() + i)) T;
+    CANARY_CHECK(ring_ <= places_.size(), "more in flight than the window holds");
+    for (std::size_t i = old; i < ring_; ++i) ::new (static_cast<void*>(&places_[i])) T;
     // An entry whose place changes goes to the new half.
-    for (std::uint32_t s = first; s != next; ++s) (*this)[s] = places_.get()[s & (old - 1)];
+    for (std::uint32_t s = first; s != next; ++s) (*this)[s] = places_[s & (old - 1)];
   }
 
-  Places places_;
+  ReservedRow<T> places_;
   std::size_t ring_ = 0;  // places in use: a power of two
 };
 
