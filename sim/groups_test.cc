@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "sim/child_test_util.h"
 #include "sim/cluster_test_util.h"
 #include "sim/forger_test_util.h"
 
@@ -50,62 +51,85 @@ TEST(Groups, TenThousandMadeAndDestroyedLeaveNothing) {
   EXPECT_LT(memory_in_use(), before + 256 * 1024);
 }
 
-// CPU time of `total` all-reduces of one piece, of which `groups` x 64 are in flight at once.
-double seconds_of(std::size_t groups, std::size_t total) {
-  constexpr std::size_t kInFlight = 64;
-  ClusterOptions o = flat_cluster(2);
-  o.settings.ops_in_flight = kInFlight;
-  Cluster c(o);
-  EXPECT_TRUE(c.join());
-  std::vector<std::vector<GroupMember*>> members;
-  for (std::size_t g = 0; g < groups; ++g) members.push_back(form_group(c, {0, 1}));
-  std::vector<std::byte> buffer(16384);
-  const auto round = [&] {
-    std::vector<OpTicket> tickets(2 * groups * kInFlight);
+// Two engines that run all-reduces of one piece, of which `groups` x 64 are in flight at once.
+class ManyInFlight {
+ public:
+  explicit ManyInFlight(std::size_t groups) : cluster_(options()) {
+    EXPECT_TRUE(cluster_.join());
+    for (std::size_t g = 0; g < groups; ++g) members_.push_back(form_group(cluster_, {0, 1}));
+    seconds_of(1);  // compiles programs and lets pools reach their size
+  }
+  // CPU time of so many of them, or a few more.
+  double seconds_of(std::size_t total) {
+    const std::clock_t began = std::clock();
+    for (std::size_t done = 0; done < total; done += members_.size() * kInFlight) round();
+    return static_cast<double>(std::clock() - began) / CLOCKS_PER_SEC;
+  }
+
+ private:
+  static constexpr std::size_t kInFlight = 64;
+  static ClusterOptions options() {
+    ClusterOptions o = flat_cluster(2);
+    o.settings.ops_in_flight = kInFlight;
+    return o;
+  }
+  void round() {
+    std::vector<OpTicket> tickets(2 * members_.size() * kInFlight);
     std::size_t next = 0;
     for (std::size_t i = 0; i < kInFlight; ++i) {
-      for (const auto& pair : members) {
+      for (const auto& pair : members_) {
         for (std::size_t r = 0; r < 2; ++r) {
-          c.submit(pair[r],
-                   {.collective = Collective::kAllReduce,
-                    .input = buffer.data(),
-                    .output = buffer.data(),
-                    .count = buffer.size(),
-                    .type = CANARY_U8,
-                    .redop = CANARY_MAX},
-                   &tickets[next++]);
+          cluster_.submit(pair[r],
+                          {.collective = Collective::kAllReduce,
+                           .input = buffer_.data(),
+                           .output = buffer_.data(),
+                           .count = buffer_.size(),
+                           .type = CANARY_U8,
+                           .redop = CANARY_MAX},
+                          &tickets[next++]);
         }
       }
     }
     std::size_t done = 0;  // the test looks at them in order, so that its own part stays small
-    EXPECT_TRUE(c.run_until(
+    EXPECT_TRUE(cluster_.run_until(
         [&] {
           while (done != tickets.size() && tickets[done].done()) ++done;
           return done == tickets.size();
         },
         60_s));
-  };
-  round();  // compiles programs and lets pools reach their size
-  const std::clock_t began = std::clock();
-  for (std::size_t done = 0; done < total; done += groups * kInFlight) round();
-  return static_cast<double>(std::clock() - began) / CLOCKS_PER_SEC;
+  }
+
+  Cluster cluster_;
+  std::vector<std::vector<GroupMember*>> members_;
+  std::vector<std::byte> buffer_ = std::vector<std::byte>(16384);
+};
+
+// How many times as long an operation takes of 64 groups.
+double price_of_many_groups() {
+  constexpr std::size_t kTotal = 4096;
+  ManyInFlight one_group(1), many_groups(64);
+  double one = 1e9, many = 1e9;
+  // Short turns find the moments in which nobody else uses the cache.
+  for (int i = 0; i < 12; ++i) {
+    one = std::min(one, one_group.seconds_of(kTotal));
+    many = std::min(many, many_groups.seconds_of(kTotal));
+  }
+  std::printf("%.1f us per operation of one group with 64 in flight, %.1f us of 64 groups: %.2f\n", one / kTotal * 1e6,
+              many / kTotal * 1e6, many / one);
+  std::fflush(stdout);
+  return many / one;
 }
 
 TEST(Groups, APieceAmongFourThousandOperationsCostsHardlyMore) {
   if (quick()) GTEST_SKIP() << "CANARY_TEST_QUICK: what it costs is of interest where the code is optimised";
-  constexpr std::size_t kTotal = 16 * 1024;
-  constexpr double kMost = 1.6;
-  double one = 1e9, many = 1e9;
-  // Four thousand operations don't fit into a cache that others use as well: then the best of more tries tells.
-  for (int i = 0; i < 3 || (i < 12 && many >= kMost * one); ++i) {
-    one = std::min(one, seconds_of(1, kTotal));
-    many = std::min(many, seconds_of(64, kTotal));
-  }
-  std::printf("%.1f us per operation of one group with 64 in flight, %.1f us of 64 groups: %.2f\n", one / kTotal * 1e6,
-              many / kTotal * 1e6, many / one);
   // The ratio should be 1.2, and is 1.3 on a quiet machine; a loaded one adds some. A look at everything in flight
   // would make it four times one group's.
-  EXPECT_LT(many / one, kMost);
+  constexpr double kMost = 1.6;
+  // Four thousand operations don't fit into a cache: beside others, or where their memory lies badly, they take half as
+  // long again. Then the best of more processes tells.
+  double price = in_a_child(price_of_many_groups);
+  for (int i = 0; i < 11 && price >= kMost; ++i) price = std::min(price, in_a_child(price_of_many_groups));
+  EXPECT_LT(price, kMost);
 }
 
 // Nothing proves the death of a machine that is gone: its silence must suffice, also for the coordinator's desk.

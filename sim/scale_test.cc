@@ -2,13 +2,12 @@
 #include "sim/scale.h"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
+#include "sim/child_test_util.h"
 #include "sim/cluster_test_util.h"
 #include "sim/warnings_test_util.h"
 
@@ -58,23 +57,12 @@ constexpr bool kMemoryIsOurs = false;
 constexpr bool kMemoryIsOurs = true;
 #endif
 
-// Bytes that an engine of such a job takes after its join, measured in a process of its own: this one's heap has holes.
+// Bytes that an engine of such a job takes after its join. This process's heap has holes.
 double bytes_per_engine(const ScaleOptions& options) {
-  int ends[2];
-  if (::pipe(ends) != 0) return 0;
-  const pid_t child = ::fork();
-  if (child == 0) {
+  const double bytes = in_a_child([&] {
     const ScaleFigures f = measure_scale(options);
-    const double bytes = f.wrong.empty() ? f.bytes_per_engine : 0;
-    const bool told = ::write(ends[1], &bytes, sizeof bytes) == sizeof bytes;
-    ::_exit(told ? 0 : 1);
-  }
-  ::close(ends[1]);
-  double bytes = 0;
-  EXPECT_EQ(::read(ends[0], &bytes, sizeof bytes), static_cast<ssize_t>(sizeof bytes));
-  ::close(ends[0]);
-  int status = 0;
-  ::waitpid(child, &status, 0);
+    return f.wrong.empty() ? f.bytes_per_engine : 0;
+  });
   EXPECT_GT(bytes, 0);
   return bytes;
 }
