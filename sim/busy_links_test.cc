@@ -43,6 +43,11 @@ Nanos judged_at(int mbit, Nanos limit, const std::function<void(Cluster&)>& befo
   return c.now();
 }
 
+// An operation takes a third of a second, and in that time the level of some link of the 112 changes for a moment.
+TEST(BusyLinks, LevelsThatChangeAllTheTimeKeepNobodyFromJudging) {
+  judged_at(500, 6_s, [](Cluster&) {});
+}
+
 // An operation takes more than a second. One link's level changes every 1.5 or 2.5 s, long enough for the change to
 // count.
 TEST(BusyLinks, LevelsThatChangeForSecondsKeepNobodyFromJudging) {
